@@ -163,6 +163,13 @@ def test_predict_by_name_by_number_and_with_the_target(folder):
     for data in ("new.csv", "test.csv"):
         assert_allclose(predict(data)[1]["prediction"].to_numpy(), fit.predict(X[:, ::-1]))
     assert "has no column 'b' for the inputs" in fails("predict m none.csv --sep ;")
+    days = pandas.to_datetime(["2020-01-02", "2020-01-01"])
+    for names in (["x", "y"], days):  # not the target by default; and as pandas writes dates
+        inputs = frame[["b", "a"]].set_axis(names, axis=1)
+        rls.save("m", rls.fit(rls.Linear(), inputs, frame["y"]))
+        inputs.iloc[:, ::-1].to_csv("turned.csv", index=False)
+        found = predict("turned.csv")[1]["prediction"].to_numpy()
+        assert_allclose(found, fit.predict(frame[["b", "a"]]))
 
 
 @pytest.mark.slow

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import FLOAT64, assert_close
+from support import FLOAT64, assert_close, refused
 
 import jaxrls as rls
+from jaxrls.rows.joint import check_named_alike
 from rows.on_processes import LAMS, LANDMARKS, ON_MESH, WEIGHTS, Blocks, X, Y, fitted, numbers
 
 pytestmark = FLOAT64
@@ -45,6 +46,14 @@ def process(folder, *words, **more):
 def said(processes):
     """What they printed, once all have ended."""
     return [process.communicate(timeout=5 * MINUTE)[0] for process in processes]
+
+
+def test_processes_name_their_columns_alike():
+    """Those that have names, whichever is the first of them."""
+    named = [{"columns": names} for names in ((), ("a", "b"), ("b", "a"))]
+    check_named_alike(named[:2])
+    words = "rows of process 2 have the columns 'b', 'a', and those of process 1 'a', 'b'"
+    refused((lambda: check_named_alike(named), words))
 
 
 def test_rows_of_a_process_are_not_dense():

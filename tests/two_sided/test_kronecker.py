@@ -323,6 +323,10 @@ def test_errors_of_the_call_name_the_argument(monkeypatch):
             r"Y has its columns in another .* X2, .* give Y\[X2.index\]",
         ),
         (fit(X1=objects, weights=(turned, None)), r"weights\[0\] has another index than X1"),
+        (
+            fit(Y=table, weights=(None, pandas.Series(1.0, others.index[::-1]))),
+            r"Y has its columns in another order than the index of weights\[1\]",
+        ),
         (fit(Y=table, weights=(turned, None)), r"weights\[0\] has another index than Y"),
         (left_out(table[::-1]), r"Y has another index than K1, .* give Y.loc\[K1.index\]"),
         (left_out(table[[*"qprst"]]), r"Y has its columns in another .* K2, .* give Y\[K2.index\]"),

@@ -160,9 +160,13 @@ def judged(
 def as_classes(words: np.ndarray, classes: Sequence[str]) -> np.ndarray:
     """Return words with numbers written as the classes write them, such as 1.0 as 1."""
     written = {float(word): word for word in classes if is_number(word)}
-    known = {word: word for word in classes}
-    name = lambda word: known.get(word) or (is_number(word) and written.get(float(word))) or word
-    return np.array([*map(name, words.tolist())], str)
+
+    def as_class(word: str) -> str:
+        if word in classes or not is_number(word):
+            return word
+        return written.get(float(word), word)
+
+    return np.array([*map(as_class, words.tolist())], str)
 
 
 def verdict(tally: np.ndarray, classes: Sequence[str] | None, intervals: bool) -> list[str]:

@@ -221,9 +221,9 @@ def _warn_of_rounding(X: Float[np.ndarray, "n d"], dtype: Any) -> None:
     if rounded:
         j, rounding, spread = rounded[0]
         warn(
-            f"{dtype}, to which JAX is set, rounds {len(rounded)} columns of X, number {j} by up to "
-            f"{rounding:.2g}, which varies by {spread:.2g}: take their means off first, or set "
-            "jax_enable_x64"
+            f"{dtype}, to which JAX is set, rounds {len(rounded)} of {X.shape[1]} columns of X, "
+            f"number {j} by up to {rounding:.2g}, which varies by {spread:.2g}: take their means "
+            "off first, or set jax_enable_x64"
         )
 
 

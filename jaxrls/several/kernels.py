@@ -310,10 +310,7 @@ def fit_kernels(
             "of all rows or of some"
         )
     of_rows = problem.rows, problem.weights
-    given = column_names(shares)
-    if {*map(str, given)} == {*names}:
-        in_order = sorted(given, key=lambda name: names.index(str(name)))
-        shares = by_names("shares", shares, tuple(in_order))
+    shares = _in_order_of_kernels(shares, names)
     kernels = tuple(from_median(kernel, *of_rows) for kernel in kernels)
     tried = _shares_to_try(len(kernels), num, shares, key, problem.rows.dtype)
     grid = None if lams is None else as_lams(lams, problem.rows.dtype)
@@ -367,6 +364,14 @@ def _checked(kernels: Any, names: tuple) -> tuple[Kernel, ...]:
                 "in a FunctionKernel, with row numbers as X"
             )
     return tuple(columns_by_number(kernel, names) for kernel in kernels)
+
+
+def _in_order_of_kernels(shares: Any, names: tuple[str, ...]) -> Any:
+    """Return shares with a data frame's columns in the order of the kernels, if named by these."""
+    given = column_names(shares)
+    if {*map(str, given)} != {*names}:
+        return shares
+    return by_names("shares", shares, tuple(sorted(given, key=lambda name: names.index(str(name)))))
 
 
 def _shares_to_try(

@@ -168,7 +168,10 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _width(self) -> Any:
-        """The parameter `width`; widths in a series with the columns in the order of X."""
+        """The parameter `width`; widths in a series in the order of the columns of X.
+
+        They go by place if the series has no index of its own.
+        """
         if not hasattr(self.width, "to_frame"):
             return self.width
         row = self.width.to_frame().T  # a data frame with a column for each width

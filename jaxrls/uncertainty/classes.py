@@ -505,7 +505,7 @@ def conformal_labels(
     Raises:
         ValueError: for a fit that kept no solution, shapes that do not fit, codes that are not ±1
             with one +1 a row, weights that are negative or not finite, and rows, codes or weights
-            that were not fitted.
+            with other sums than those that were fitted.
 
     **Cost** O(n² r) once, and memory of n·r numbers. **Source**: Vovk, Gammerman and Shafer 2005,
     ch. 2, with the deleted residuals of their ridge regression confidence machine.

@@ -209,7 +209,7 @@ def test_columns_that_rounding_takes_are_warned_of():
     put = partial(rls.rows.shard, mesh=jax.make_mesh((1,), ("rows",)))
     with jax.enable_x64(False):
         with pytest.warns(
-            UserWarning, match="float32, .* rounds 1 columns of X, number 2 by up to"
+            UserWarning, match="float32, .* rounds 1 of 3 columns of X, number 2 by up to"
         ):
             put(WIDE + [0, 1, 1.7e9])
         put(np.c_[WIDE, np.full(N, 0.1), 2000.0 + np.arange(N)])

@@ -113,7 +113,8 @@ def target_names(X: Any, Y: Any) -> tuple:
 
 def _names_as_given(X: Any) -> tuple:
     """Return the names of columns, which several columns may share; () if X has no names."""
-    # pyarrow tables and streams have `column_names`, data frames have `columns`.
+    # pyarrow tables and streams have `column_names`, data frames have `columns`. Those of sparse
+    # rows are numbers, in an array.
     names = getattr(X, "column_names", getattr(X, "columns", ()))
     if not hasattr(X, "shape") or callable(names) or isinstance(names, np.ndarray | jax.Array):
         return ()

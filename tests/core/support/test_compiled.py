@@ -3,6 +3,7 @@ of rows in memory.
 """
 
 import importlib
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -140,6 +141,23 @@ def test_few_rows_with_known_values_may_be_fitted_where_others_are_traced():
 
     want, scales = float(error(2.0)), np.full(3, 2, DTYPE)
     assert_close(jax.jit(jax.vmap(error))(scales), np.full(3, want), 1e4 * EPS)
+
+
+@pytest.mark.slow
+def test_a_function_of_yours_keeps_what_it_read_until_there_is_another():
+    """As the page on what is your own says; a new function reads anew."""
+    X, y, _ = blocks()
+    read = {"power": 2}
+
+    def loss(e, y, power=None):
+        return jnp.abs(e) ** (power or read["power"])
+
+    fit = lambda loss: rls.fit(rls.Linear(), X, y, lams=[1.0], criterion=extend.LeaveOneOut(loss))
+    first = fit(loss)
+    read["power"] = 4
+    assert fit(loss).error == first.error
+    want = np.mean(np.asarray(first.loo_residuals) ** 4)
+    assert_close(fit(partial(loss, power=4)).error, want, 1e3 * EPS)
 
 
 def test_gpus_compile_without_trials_of_algorithms(monkeypatch):
